@@ -62,7 +62,7 @@ def product_rates(device: torch.device, moments: Moments) -> dict[str, float]:
     return {name: 2e3 * size**3 / min(ms) for name, ms in zip(("float32", *_HALF), times, strict=True)}
 
 
-def no_fast_units(measured: MeasuredSteps) -> Iterator[NoFastUnits]:
+def no_fast_units(measured: MeasuredSteps) -> Iterator[SpeedFinding]:
     config, dtype = measured.examined.config, measured.training.precision.dtype
     products = [call for call in measured.calls() if call.flops and call.is_half]
     products_ms, former_ms = total_ms(products), total_ms(call for call in measured.baseline if call.flops)
@@ -81,7 +81,7 @@ def no_fast_units(measured: MeasuredSteps) -> Iterator[NoFastUnits]:
         yield measured.finding(NoFastUnits, spot, change, cost_ms=cost_ms, proof=proof, dtype=dtype, **facts)
 
 
-def autocast_is_off(measured: MeasuredSteps) -> Iterator[AutocastIsOff]:
+def autocast_is_off(measured: MeasuredSteps) -> Iterator[SpeedFinding]:
     """Find what switches autocast off around much of the arithmetic of a step, and costs time by it; or around most of
     it, whatever that costs at this size."""
     precision, regions = measured.training.precision, defaultdict[CodeEdit | None, list[TimedCall]](list)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from statistics import median
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
@@ -46,9 +46,6 @@ class OperatorFinding(SpeedFinding):
             return super().evidence
         times = ratio(self.own_ms / self.expected_ms)
         return [*super().evidence, f"{milliseconds(self.own_ms)} is {times} what such work should take on this device"]
-
-
-Kind = TypeVar("Kind", bound=SpeedFinding)
 
 
 @dataclass
@@ -100,13 +97,13 @@ class MeasuredSteps:
 
     def finding(
         self,
-        kind: type[Kind],
+        kind: type[SpeedFinding],
         spot: HotSpot[TimedCall] | None,
         change: Change | None = None,
         *,
         cost_ms: float,
         **facts: Any,
-    ) -> Kind:
+    ) -> SpeedFinding:
         """A finding that costs so many ms of a step, at a spot, if known, or where `facts` say."""
         cost_pct = self.share_pct(cost_ms)
         self._claimed_pct += cost_pct

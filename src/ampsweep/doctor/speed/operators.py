@@ -54,15 +54,13 @@ class OptimizerBound(OperatorFinding):
     remedy_by_overrides = "use the optimizer's fused kernel"
 
 
-def slower_operators(measured: MeasuredSteps) -> Iterator[SlowerOperators]:
-    former = _by_origin(measured.baseline)
-    costs = []
+def slower_operators(measured: MeasuredSteps) -> Iterator[SpeedFinding]:
+    former, costs = _by_origin(measured.baseline), list[tuple[TimedCall, float]]()
     for origin, calls in _by_origin(measured.calls()).items():
         same = former.get(origin, [])
         own_ms, former_ms = total_ms(calls), total_ms(same)
         is_comparable = len(same) == len(calls) and any(call.is_half for call in calls)
-        is_tiny = 1e3 * own_ms < MIN_US_PER_OPERATOR_CPU * len(calls)  # mostly the host's work, which has no dtype
-        if is_comparable and not is_tiny and own_ms > _MIN_SLOWER_RATIO * former_ms:
+        if is_comparable and own_ms > _MIN_SLOWER_RATIO * former_ms:
             costs += [(call, (own_ms - former_ms) * (call.ms / own_ms)) for call in calls]
     for spot in hot_spots(costs):
         if measured.share_pct(spot.cost) >= MIN_COST_PCT:
@@ -96,7 +94,7 @@ def _in_float32(measured: MeasuredSteps, spot: HotSpot[TimedCall]) -> tuple[Chan
     return (Change(), None) if edit is None else (Change(code=edit.patch), proofs[edit])
 
 
-def unfused_optimizer(measured: MeasuredSteps) -> Iterator[OptimizerBound]:
+def unfused_optimizer(measured: MeasuredSteps) -> Iterator[SpeedFinding]:
     update, config = measured.calls("update"), measured.examined.config
     spot = HotSpot.of((call, call.ms + measured.launch_ms) for call in update)
     if config.optimizer.get("fused") is False and measured.share_pct(spot.cost) >= MIN_COST_PCT:
@@ -106,7 +104,7 @@ def unfused_optimizer(measured: MeasuredSteps) -> Iterator[OptimizerBound]:
             yield measured.finding(OptimizerBound, spot, change, cost_ms=spot.cost, own_ms=spot.cost, proof=proof)
 
 
-def casts(measured: MeasuredSteps) -> Iterator[ActivationCasts]:
+def casts(measured: MeasuredSteps) -> Iterator[SpeedFinding]:
     """Find the casts in the user's code that cost time, with those of their gradients."""
     lines: dict[CodeLine, list[TimedCall]] = defaultdict(list)
     for call in measured.calls():
@@ -121,10 +119,11 @@ def casts(measured: MeasuredSteps) -> Iterator[ActivationCasts]:
                 break
 
 
-def loops(measured: MeasuredSteps) -> Iterator[LaunchBound]:
+def loops(measured: MeasuredSteps) -> Iterator[SpeedFinding]:
     """Find loops of the user's code that call tiny operators, by kind of module, or by file outside the model."""
     forward, launch_ms = measured.calls("forward"), measured.launch_ms
-    num_rounds = Counter(site for site, _ in {(_site(call), call.function) for call in forward})
+    # A recurrent layer calls many operators in a single function.
+    num_rounds = Counter(site for site, _ in {(_site(call), id(call.function)) for call in forward})
     own = [call for call in forward if isinstance(call.place, CodeLine) and is_own_source(Path(call.place.file))]
     repeated = {call.index for call in own if num_rounds[_site(call)] >= _MIN_REPEATED}
     groups: dict[str, list[TimedCall]] = defaultdict(list)

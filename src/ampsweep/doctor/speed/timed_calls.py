@@ -14,7 +14,7 @@ from ampsweep.doctor.speed.sampled_lines import line_frame
 from ampsweep.doctor.speed.step_times import BareTraining, timed_ms
 from ampsweep.nested_tensors import tensors_in
 from ampsweep.observe.calls import Call, observe
-from ampsweep.observe.functions import FunctionCalls
+from ampsweep.observe.functions import FunctionMode, RunningFunction
 from ampsweep.observe.operator_work import WorkLog
 from ampsweep.observe.operators import is_in_backward
 from ampsweep.predict.calibrations import kept_calibration, timed_device
@@ -30,7 +30,7 @@ class TimedCall(Call):
     flops: int = 0  # operations of a matrix product, a convolution or attention; 0 for all else
     expected_ms: float | None = None  # what its work takes by the speed model; None on a device that it does not know
     reads_device: bool = False  # on a device with a queue, the host waits for the device in it
-    function: int = 0  # the number of the call of torch's function that calls it: a recurrent layer is a single one
+    function: RunningFunction | None = None  # that calls it, another object for each call; None in autograd's backward
     line: str | None = None  # of the user's own code that runs meanwhile, in any phase
 
     @property
@@ -64,28 +64,21 @@ def timed_in_turn(trainings: Sequence[BareTraining], *, seconds: float) -> list[
     return [steps.timed_step() for steps in observed]
 
 
-class _CountedFunctions(FunctionCalls):
-    num_calls = 0
-
-    def called(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        self.num_calls += 1
-        return func(*args, **kwargs)
-
-
 class _ObservedSteps:
     """Several passes over a step of a training; the first also records what each operator is and who calls it."""
 
     def __init__(self, training: BareTraining) -> None:
         self._training, self._calls = training, list[TimedCall]()
         self._log, self._num_works = WorkLog(), list[int]()
-        with _CountedFunctions() as functions:
+        functions = FunctionMode(training.device.type)
 
-            def study(call: Call, *_: object) -> None:
-                known = {field.name: getattr(call, field.name) for field in fields(call)}
-                frame = line_frame(sys._getframe())
-                line = None if frame is None else CodeLine.of(frame)
-                self._calls.append(TimedCall(**known, function=functions.num_calls, line=line))
+        def study(call: Call, *_: object) -> None:
+            known = {field.name: getattr(call, field.name) for field in fields(call)}
+            frame = line_frame(sys._getframe())
+            line = None if frame is None else CodeLine.of(frame)
+            self._calls.append(TimedCall(**known, function=functions.running, line=line))
 
+        with functions.watching():
             self._ms = [self._observe(study, is_first=True)]
 
     def take(self) -> None:

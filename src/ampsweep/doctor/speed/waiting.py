@@ -55,7 +55,7 @@ class Synchronizations(SpeedFinding):
     num_waits: int
 
 
-def data_wait(measured: MeasuredSteps) -> Iterator[DataBound]:
+def data_wait(measured: MeasuredSteps) -> Iterator[SpeedFinding]:
     """Find out if steps wait for data, and note how long they do."""
     examined = measured.examined
     step_ms, wait_ms, num_steps = _reading_ms(measured, examined.data, examined.data.next_unread)
@@ -127,7 +127,7 @@ def _reading_ms(
     return step_ms, wait_ms, len(settled)
 
 
-def host_code(measured: MeasuredSteps) -> Iterator[HostBound]:
+def host_code(measured: MeasuredSteps) -> Iterator[SpeedFinding]:
     """Find the modules, or files outside the model, whose lines take much time while no operator runs."""
     calls = Counter(call.line for call in measured.step)
     groups = defaultdict[tuple[str | None, str], list[tuple[SampledLine, float]]](list)
@@ -143,7 +143,7 @@ def host_code(measured: MeasuredSteps) -> Iterator[HostBound]:
             yield measured.finding(HostBound, None, cost_ms=host_ms, modules=modules, place=place)
 
 
-def synchronizations(measured: MeasuredSteps) -> Iterator[Synchronizations]:
+def synchronizations(measured: MeasuredSteps) -> Iterator[SpeedFinding]:
     """Find the lines where the host waits for the device; on a CPU, where waiting costs nothing, only note them."""
     waits = hot_spots((call, 1.0) for call in measured.step if call.reads_device and call.phase != "update")
     lines = [(spot.place or "".join(spot.modules[:1]), spot) for spot in waits]
