@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil
+from pathlib import Path
 from statistics import median
 from time import monotonic, perf_counter
 from typing import Any, Final
@@ -22,6 +23,7 @@ from ampsweep.doctor.speed.sampled_lines import SampledLine
 from ampsweep.doctor.speed.step_times import TimedAgain
 from ampsweep.text import plural
 from ampsweep.training.components.built import build_data
+from ampsweep.user_code import is_own_source
 
 _SETTLING_STEPS: Final = 6  # steps after which data has started as many workers as reading needs
 _MIN_STEPS: Final = 4
@@ -128,12 +130,12 @@ def _reading_ms(
 
 
 def host_code(measured: MeasuredSteps) -> Iterator[SpeedFinding]:
-    """Find the modules, or files outside the model, whose lines take much time while no operator runs."""
+    """Find the modules, or files outside the model, whose own lines take much time while no operator runs."""
     calls = Counter(call.line for call in measured.step)
     groups = defaultdict[tuple[str | None, str], list[tuple[SampledLine, float]]](list)
     for line in measured.lines:
         ms = min(line.share * measured.own_ms, measured.idle_ms)
-        if 1e3 * ms > _MIN_HOST_US * calls[line.place]:
+        if 1e3 * ms > _MIN_HOST_US * calls[line.place] and is_own_source(Path(line.place.file)):
             groups[line.module, line.place.file].append((line, ms))
             measured.host_ms += ms
     for (module, _), lines in groups.items():
