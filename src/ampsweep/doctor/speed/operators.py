@@ -60,7 +60,8 @@ def slower_operators(measured: MeasuredSteps) -> Iterator[SpeedFinding]:
         same = former.get(origin, [])
         own_ms, former_ms = total_ms(calls), total_ms(same)
         is_comparable = len(same) == len(calls) and any(call.is_half for call in calls)
-        if is_comparable and own_ms > _MIN_SLOWER_RATIO * former_ms:
+        is_tiny = 1e3 * own_ms < MIN_US_PER_OPERATOR_CPU * len(calls)  # mostly the host's work, which has no dtype
+        if is_comparable and not is_tiny and own_ms > _MIN_SLOWER_RATIO * former_ms:
             costs += [(call, (own_ms - former_ms) * (call.ms / own_ms)) for call in calls]
     for spot in hot_spots(costs):
         if measured.share_pct(spot.cost) >= MIN_COST_PCT:
