@@ -206,6 +206,14 @@ def test_energy_is_the_counters_growth_over_the_samples(joules, steps, min_stret
     assert MIN_STRETCH_S == 2.0, "20 times the counter's 100 ms"
 
 
+def test_there_is_a_last_sample_even_if_the_end_comes_before_the_first(monkeypatch):
+    sampler = DeviceSampler(torch.device("cpu"))
+    monkeypatch.setattr(device_sampler._Cpu, "energy_j", lambda _: sampler._sample_now.wait(5) and None)
+    with sampler:
+        pass
+    assert sampler.latest()
+
+
 @needs_cuda
 def test_on_cuda_the_driver_reports_the_device_that_torch_uses():
     device = torch.device("cuda", torch.cuda.device_count() - 1)

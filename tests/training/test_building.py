@@ -108,7 +108,9 @@ def test_cudnn_tries_its_algorithms_if_asked_to(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:`torch.jit")  # of what torch imports to compile
 def test_models_are_compiled_each_and_laid_out_as_asked():
-    model = built(composed("model=gan_digits", "trainer.compile=true")).model
+    compiled = built(composed("model=gan_digits", "trainer.compile=true"))
+    model = compiled.model
+    assert all(hasattr(turn.loss, "_torchdynamo_orig_callable") for turn in compiled.turns), "each with its model"
     # Both are torch's own Sequential, which torch.compile passes over where it is called first.
     is_compiled = ["forward" in vars(module) for module in (model, model.generator, model.discriminator)]
     assert is_compiled == [False, True, True]
